@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 
+import matplotlib.pyplot as plt
 import pytest
 from pages import ROOT
 
@@ -33,6 +34,7 @@ def test_a_committed_notebook_has_the_cells_of_its_source_and_small_outputs(name
 
 
 def test_a_cell_shows_what_it_printed_its_last_value_and_its_figure():
+    plt.close("all")  # those of other tests
     names = {}
     (printed, value) = WRITE.shown("x = 3\nprint('a')\nx + 1", names, "here")
     assert (printed["text"], value["data"]["text/plain"], names["x"]) == ("a\n", "4", 3)

@@ -72,7 +72,8 @@ class ChargedRounds:
         remarks: What was mended after a crash, a line each.
         simulation: Whether the noise seed was chosen.
         functions: SECRET: what the caller's functions are known by.
-        began: Whether a round was begun in this loop.
+        began: Whether a round was begun in this process.
+        looked_at: Whether this loop's function was compared with that of the rounds so far.
         added: Whether anybody of a cohort was added in this process, whatever the update was.
         told_undue: Whether it was said that clients outside of a cohort add nothing.
     """
@@ -108,7 +109,8 @@ class ChargedRounds:
         self._policy, self._per_layer, self.attachment = policy, per_layer, policy.attachment
         self._mechanism = mechanism_of(self.plan)
         check_mechanism(self._mechanism, self.plan)
-        self._stack, self._closed, self._process, self.began = ExitStack(), False, os.getpid(), False
+        self._stack, self._closed, self._process = ExitStack(), False, os.getpid()
+        self.began = self.looked_at = False
         self.added = self.told_undue = False
         self._looping, self._lock = Lock(), RLock()
         try:

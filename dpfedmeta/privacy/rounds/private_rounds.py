@@ -213,7 +213,7 @@ class PrivateRounds:
             released = counted_words(self.released, "round")
             raise InputError(f"PrivateRounds: {released} of it released, so no loop goes on after {rounds}")
         with self._rounds.one_loop():
-            self._rounds.began = False
+            self._rounds.looked_at = False
             for number in range(rounds, self._rounds.plan.rounds):
                 if number > self.released:
                     raise InputError(
@@ -221,7 +221,7 @@ class PrivateRounds:
                         "one"
                     )
                 stored = self._rounds.stored(number) if number < self.released else None
-                # In a new loop nothing is charged before the caller's function has been looked at.
+                # In a new process nothing is charged before the caller's function has been looked at.
                 waits = stored is None and not self._rounds.began
                 if waits and not self._rounds.allows():
                     return
