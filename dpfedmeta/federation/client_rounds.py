@@ -304,12 +304,12 @@ class ClientRounds:
                 self._kept.begin(attempt)
                 run, plan = self._run, self._limits.name
                 ledger.charge(number, self._cost, run=run, question=asked, fresh=draw_fresh(), plan=plan)
-                if self._watched:
-                    note_answered(self._folder)
             elif before != asked:
                 raise InputError(f"ClientRounds: round {number} was charged for another question, and is declined")
             elif not self._kept.began(attempt):
                 raise InputError(f"ClientRounds: round {number} was answered, and its answer is not kept any more")
+            if self._watched:  # also of a charge that a crash kept from being noted
+                note_answered(self._folder)
             return self._kept.once(attempt, asked, lambda: self._made(ledger, number, bound, update))
 
     def problem(self, update: Any) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from dpfedmeta.accounting.ledger.client_ledger import RecordBudget
 from dpfedmeta.accounting.ledger.ledger import Budget, Ledger, RunIdentity, read_content
-from dpfedmeta.accounting.ledger.ledger_register import Lineage, registered
+from dpfedmeta.accounting.ledger.ledger_register import Lineage, check_lineage, registered
 from dpfedmeta.accounting.ledger.population_register import read_register, reserve
 from dpfedmeta.accounting.observers.four_guarantees import guarantees
 from dpfedmeta.accounting.participation_cost import spending
@@ -117,6 +117,8 @@ def run_training(
         with _nothing_left(run, options):
             lineage, missing = stack.enter_context(registered(run))
             trackers = _trackers(made.plan, run, options, say)
+            if options.extend_to is not None and lineage is not None:
+                check_lineage(run, read_content(run.ledger), lineage)
             # Last of all that may be refused: what is reserved stays reserved.
             _reserve(identity_of(run).run, made)
         if missing:

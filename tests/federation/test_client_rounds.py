@@ -13,6 +13,7 @@ from dpfedmeta.accounting.ledger.hash_chain import read_chain
 from dpfedmeta.core.errors import InputError
 from dpfedmeta.core.files.lock import only_writer
 from dpfedmeta.core.random.random_sources import KeyedSource, Purpose
+from dpfedmeta.federation import client_rounds
 from dpfedmeta.federation.client.promise_checks import check_floors
 from dpfedmeta.federation.client_rounds import _MARK
 from dpfedmeta.privacy.rounds.round_sum import form_of
@@ -440,3 +441,22 @@ def test_a_loop_that_never_releases_is_stopped_before_a_second_charge(rounds):
         for round_ in private:
             round_.map(lambda client: MODEL)
     assert len((private.run.path / "ledger.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_charge_that_could_not_be_noted_is_noted_before_its_answer_leaves(client, monkeypatch):
+    """Else a backup of before would answer that round again, uncharged: nothing outside the folder knew of it."""
+    mine, noted = client(), vars(client_rounds)["note_answered"]
+    fails, calls = [True], list[object]()
+
+    def note(home):
+        if fails and fails.pop():
+            raise OSError(28, "No space left on device")
+        calls.append(home)
+        return noted(home)
+
+    monkeypatch.setattr(client_rounds, "note_answered", note)
+    with pytest.raises(OSError, match="No space left"):
+        mine.message(0, 2.0, rows(0.1))
+    assert calls == []
+    assert mine.message(0, 2.0, rows(0.1)) == mine.message(0, 2.0, rows(0.1))
+    assert len(calls) == 2
